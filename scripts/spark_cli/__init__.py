@@ -1,0 +1,1 @@
+"""The ``spark`` command: one verb, one playbook, with live progress."""
