@@ -4,7 +4,9 @@ SHELL := /bin/bash
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 # A checkout that anybody may write to would make Ansible ignore its configuration: name it outright.
 export ANSIBLE_CONFIG := $(CURDIR)/ansible.cfg
-PACKAGES := collections/ansible_collections/sparkmesh runtime/src lab scripts/spark_cli benchmarks tests
+PACKAGES := collections/ansible_collections/sparkmesh runtime/src lab scripts/spark_cli benchmarks tests scripts/wheels
+# Python by their first line alone, so no tool finds them in lab/ by itself.
+NODE_SCRIPTS := lab/node/fake-rdma lab/node/lab-runc
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -26,7 +28,7 @@ lab-down: ## stop the lab and leave nothing running
 
 lint: ## ruff, mypy, yamllint, ansible-lint
 	scripts/setup control collections
-	ruff check $(PACKAGES) && ruff format --check $(PACKAGES)
+	ruff check $(PACKAGES) $(NODE_SCRIPTS) && ruff format --check $(PACKAGES) $(NODE_SCRIPTS)
 	mypy $(PACKAGES)
 	yamllint --strict .
 	ansible-lint --offline
@@ -45,6 +47,6 @@ docs: ## reference pages of modules and filters as text, into docs/reference/
 
 bench: ## round trips and seconds of a site.yml that changes nothing
 	scripts/setup control collections lab
-	python benchmarks/converge.py
+	PYTHONPATH=collections python benchmarks/converge.py site.yml
 
 .PHONY: help setup lab lab-ring lab-down lint unit test docs bench

@@ -159,7 +159,8 @@ def make(folder: Path) -> Path:
     wanted = _sizes("vocab_size")[0]
     if words.get_vocab_size() != wanted:
         raise ValueError(
-            f"tokenizer has {words.get_vocab_size()} tokens, the model wants {wanted}: give the training text more words"
+            f"tokenizer has {words.get_vocab_size()} tokens, the model wants {wanted}: "
+            "give the training text more words"
         )
     words.save(str(folder / "tokenizer.json"))
     settings = {

@@ -43,7 +43,8 @@ def _print_json(request: Request, summary: dict[str, object]) -> None:
 def _require_playbook(request: Request, root: Path) -> None:
     playbook = request.verb.playbook
     if playbook and not (root / playbook).is_file():
-        there = ", ".join(sorted(path.stem for path in (root / "playbooks").glob("*.yml"))) or "none"
+        stems = sorted(path.stem for path in (root / "playbooks").glob("*.yml") if "." not in path.stem)
+        there = ", ".join(stems) or "none"
         raise UsageError(f"{root / playbook} does not exist; the playbooks there are: {there}")
 
 

@@ -67,8 +67,11 @@ def test_a_good_inventory_has_no_finding() -> None:
         ({"host_settings": [{"name": 3}]}, ["host_settings[0].name is 3", "quote it"]),
         ({"model_root": 7}, ["model_root is 7"]),
         ({"fabric_mtuu": 9000}, ["fabric_mtuu is unknown: did you mean fabric_mtu?"]),
-        ({"lab_zzzzzzzz": 1}, ["lab_zzzzzzzz is unknown: no role reads it"]),
+        ({"lab_zzzzzzzz": 1}, ["lab_zzzzzzzz is unknown: nothing reads it"]),
         ({"verify_question": 3}, ["verify_question is 3"]),
+        ({"verify_qustion": "why?"}, ["verify_qustion is unknown: did you mean verify_question?"]),
+        ({"recable_aprove": True}, ["recable_aprove is unknown"]),
+        ({"release_allow_restrat": True}, ["release_allow_restrat is unknown"]),
     ],
 )
 def test_one_mistake_is_one_sentence(change: dict[str, Any], words: list[str]) -> None:
@@ -114,8 +117,30 @@ def test_specs_of_all_roles_and_entry_points(tmp_path: Path) -> None:
 def test_roles_that_disagree(tmp_path: Path) -> None:
     role(tmp_path, "one", "argument_specs: {main: {options: {fabric_mtu: {type: int}}}}")
     role(tmp_path, "two", "argument_specs: {main: {options: {fabric_mtu: {}}}}")
-    with pytest.raises(InventorySpecError, match="fabric_mtu: role one declares type 'int', role two 'str'"):
+    with pytest.raises(InventorySpecError, match="fabric_mtu: role one declares type 'int', role two 'str': make them"):
         load_specs(str(tmp_path))
+
+
+def play(root: Path, name: str, text: str) -> None:
+    (root / "playbooks").mkdir(exist_ok=True)
+    (root / "playbooks" / f"{name}.meta.yml").write_text(text, encoding="utf-8")
+
+
+def test_plays_declare_too(tmp_path: Path) -> None:
+    role(tmp_path / "roles", "one", "argument_specs: {main: {options: {fabric_mtu: {type: int}}}}")
+    play(tmp_path, "verify", "argument_specs: {verify: {options: {verify_question: {required: true}}}}")
+    specs = load_specs(str(tmp_path / "roles"))
+    assert set(specs) == {"fabric_mtu", "verify_question"}
+    assert inventory_findings({"verify_qestion": "x"}, specs, "n") == [
+        "n: verify_qestion is unknown: did you mean verify_question?",
+        "n: verify_question is missing, wanted text: set it in the inventory",
+    ]
+    play(tmp_path, "bench", "argument_specs: {bench: {options: {fabric_mtu: {type: str}}}}")
+    play(tmp_path, "broken", "[")
+    with pytest.raises(InventorySpecError) as refused:
+        load_specs(str(tmp_path / "roles"))
+    assert "fabric_mtu: role one declares type 'int', playbook bench 'str': make them the same" in str(refused.value)
+    assert "playbook broken: broken.meta.yml cannot be read as argument specs" in str(refused.value)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ Shares nothing with the code under test: codes are read field by field, and enco
 
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 
 
 @dataclass(frozen=True)
@@ -29,14 +30,19 @@ class Slow:
         """Magnitude codes that are numbers."""
         return range(2 ** (self.exponent_bits + self.mantissa_bits) - self.codes_lost_to_nan)
 
+    @cached_property
+    def magnitudes(self) -> list[Fraction]:
+        """Value of every finite code, in order."""
+        return [self.magnitude(code) for code in self.finite]
+
     @property
     def largest(self) -> Fraction:
         """Largest finite magnitude."""
-        return self.magnitude(self.finite[-1])
+        return self.magnitudes[-1]
 
     def nearest(self, magnitude: Fraction) -> int:
         """Magnitude code nearest to a magnitude, an even code when two are equally near."""
-        return min(self.finite, key=lambda code: (abs(self.magnitude(code) - magnitude), code % 2))
+        return min(self.finite, key=lambda code: (abs(self.magnitudes[code] - magnitude), code % 2))
 
     def scale_exponent(self, amax: Fraction) -> int:
         """Smallest e in -127..127 such that amax <= largest * 2**e."""

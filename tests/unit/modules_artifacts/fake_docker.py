@@ -40,10 +40,16 @@ def build(words: list[str], images: dict[str, dict[str, Any]]) -> int:
             print(f"The command '{step}' returned a non-zero code: 1", file=sys.stderr)
             return 1
     layers = [digest_of(path.read_bytes()) for path in sorted(folder.rglob("*")) if path.is_file()]
-    inspect = {"Os": "linux", "Architecture": "arm64", "RepoDigests": [],
-               "RootFS": {"Type": "layers", "Layers": layers},
-               "Config": {"Labels": dict(value.split("=", 1) for word, value in options if word == "--label"),
-                          "Env": ["BUILDKIT=" + os.environ.get("DOCKER_BUILDKIT", "unset")]}}
+    inspect = {
+        "Os": "linux",
+        "Architecture": "arm64",
+        "RepoDigests": [],
+        "RootFS": {"Type": "layers", "Layers": layers},
+        "Config": {
+            "Labels": dict(value.split("=", 1) for word, value in options if word == "--label"),
+            "Env": ["BUILDKIT=" + os.environ.get("DOCKER_BUILDKIT", "unset")],
+        },
+    }
     inspect["Id"] = digest_of(json.dumps(inspect, sort_keys=True).encode())
     images[next(value for word, value in options if word == "--tag")] = inspect
     return 0

@@ -22,11 +22,26 @@ SOURCE = "sha256:" + "ab" * 32
 FILES = {"Dockerfile": "FROM base\nCOPY a/run.sh /\nRUN true", "a/run.sh": "#!/bin/sh\n"}
 
 INSPECT: dict[str, Any] = {
-    "Id": "sha256:" + "1" * 64, "RepoTags": ["x:1"], "RepoDigests": [], "Created": "2026-12-01T00:00:00Z",
-    "Os": "linux", "Architecture": "arm64", "Variant": "v8", "Size": 12,
+    "Id": "sha256:" + "1" * 64,
+    "RepoTags": ["x:1"],
+    "RepoDigests": [],
+    "Created": "2026-12-01T00:00:00Z",
+    "Os": "linux",
+    "Architecture": "arm64",
+    "Variant": "v8",
+    "Size": 12,
     "RootFS": {"Type": "layers", "Layers": ["sha256:" + "a" * 64, "sha256:" + "b" * 64]},
-    "Config": {"Env": ["PATH=/bin", "A=1"], "Entrypoint": ["python3"], "Cmd": None, "Labels": {"a": "1", "b": "2"},
-               "WorkingDir": "", "User": "", "ExposedPorts": {"8000/tcp": {}, "80/tcp": {}}, "Hostname": "abc"}}
+    "Config": {
+        "Env": ["PATH=/bin", "A=1"],
+        "Entrypoint": ["python3"],
+        "Cmd": None,
+        "Labels": {"a": "1", "b": "2"},
+        "WorkingDir": "",
+        "User": "",
+        "ExposedPorts": {"8000/tcp": {}, "80/tcp": {}},
+        "Hostname": "abc",
+    },
+}
 
 
 def changed(**changes: Any) -> dict[str, Any]:
@@ -40,41 +55,48 @@ def changed(**changes: Any) -> dict[str, Any]:
     return doc
 
 
-@pytest.mark.parametrize("other", [
-    changed(Id="sha256:" + "2" * 64, RepoTags=[], RepoDigests=["r/x@sha256:" + "3" * 64], Created="later", Size=1),
-    changed(Variant=""),
-    changed(config__Env=["A=1", "PATH=/bin"]),
-    changed(config__Labels={"b": "2", "a": "1"}),
-    changed(config__ExposedPorts={"80/tcp": {}, "8000/tcp": {}}),
-    changed(config__Cmd=[]),
-    changed(config__WorkingDir="/"),
-    changed(config__Hostname="other"),
-])
+@pytest.mark.parametrize(
+    "other",
+    [
+        changed(Id="sha256:" + "2" * 64, RepoTags=[], RepoDigests=["r/x@sha256:" + "3" * 64], Created="later", Size=1),
+        changed(Variant=""),
+        changed(config__Env=["A=1", "PATH=/bin"]),
+        changed(config__Labels={"b": "2", "a": "1"}),
+        changed(config__ExposedPorts={"80/tcp": {}, "8000/tcp": {}}),
+        changed(config__Cmd=[]),
+        changed(config__WorkingDir="/"),
+        changed(config__Hostname="other"),
+    ],
+)
 def test_what_means_nothing_to_a_container_does_not_change_the_identity(other: dict[str, Any]) -> None:
     assert ident.identity_of_inspect(other) == ident.identity_of_inspect(INSPECT)
 
 
-@pytest.mark.parametrize("other", [
-    changed(RootFS={"Layers": ["sha256:" + "a" * 64, "sha256:" + "c" * 64]}),
-    changed(RootFS={"Layers": list(reversed(INSPECT["RootFS"]["Layers"]))}),
-    changed(RootFS={"Layers": INSPECT["RootFS"]["Layers"][:1]}),
-    changed(Architecture="amd64"),
-    changed(Os="windows"),
-    changed(config__Env=["PATH=/bin", "A=2"]),
-    changed(config__Entrypoint=None),
-    changed(config__Cmd=["python3"]),
-    changed(config__Labels={"a": "1"}),
-    changed(config__WorkingDir="/srv"),
-    changed(config__User="1000"),
-    changed(config__ExposedPorts=None),
-])
+@pytest.mark.parametrize(
+    "other",
+    [
+        changed(RootFS={"Layers": ["sha256:" + "a" * 64, "sha256:" + "c" * 64]}),
+        changed(RootFS={"Layers": list(reversed(INSPECT["RootFS"]["Layers"]))}),
+        changed(RootFS={"Layers": INSPECT["RootFS"]["Layers"][:1]}),
+        changed(Architecture="amd64"),
+        changed(Os="windows"),
+        changed(config__Env=["PATH=/bin", "A=2"]),
+        changed(config__Entrypoint=None),
+        changed(config__Cmd=["python3"]),
+        changed(config__Labels={"a": "1"}),
+        changed(config__WorkingDir="/srv"),
+        changed(config__User="1000"),
+        changed(config__ExposedPorts=None),
+    ],
+)
 def test_what_a_container_gets_changes_the_identity(other: dict[str, Any]) -> None:
     assert ident.identity_of_inspect(other) != ident.identity_of_inspect(INSPECT)
 
 
 def test_command_order_counts() -> None:
     assert ident.identity_of_inspect(changed(config__Cmd=["a", "b"])) != ident.identity_of_inspect(
-        changed(config__Cmd=["b", "a"]))
+        changed(config__Cmd=["b", "a"])
+    )
 
 
 @pytest.mark.parametrize("broken", [changed(RootFS={}), changed(RootFS=None), changed(Os=""), {}])
@@ -92,9 +114,17 @@ class Engine:
 
     def run(self, state: str, check: bool = False, **options: Any) -> dict[str, Any]:
         params = {key: spec.get("default") for key, spec in module.SPEC.items()}
-        params |= {"name": "sparkmesh", "registry": self.registry, "state": state, "files": FILES, "min_free_bytes": 1,
-                   "build_root": str(self.home / "build"), "log": str(self.home / "log" / "image-build.log"),
-                   "delay_s": 0.01, **options}
+        params |= {
+            "name": "sparkmesh",
+            "registry": self.registry,
+            "state": state,
+            "files": FILES,
+            "min_free_bytes": 1,
+            "build_root": str(self.home / "build"),
+            "log": str(self.home / "log" / "image-build.log"),
+            "delay_s": 0.01,
+            **options,
+        }
         return module.work(params, check, lambda *said: self.said.append(said))
 
     def calls(self, verb: str) -> list[str]:
@@ -107,7 +137,7 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
     (tmp_path / "bin").mkdir()
     home.mkdir()
     command = tmp_path / "bin" / "docker"
-    command.write_text(f"#!/bin/sh\nexec {sys.executable} -I {Path(__file__).with_name('fake_docker.py')} \"$@\"\n")
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -I {Path(__file__).with_name("fake_docker.py")} "$@"\n')
     command.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     monkeypatch.setenv("FAKE_DOCKER", str(home))
@@ -230,7 +260,8 @@ def test_no_space_is_said_before_the_build(engine: Engine) -> None:
 
 @pytest.mark.parametrize("missing", [True, False])
 def test_without_an_engine_check_mode_plans_and_the_rest_says_why(
-        engine: Engine, missing: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    engine: Engine, missing: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     if missing:
         monkeypatch.setenv("PATH", str(tmp_path / "empty"))
     else:
@@ -238,7 +269,10 @@ def test_without_an_engine_check_mode_plans_and_the_rest_says_why(
     probed = engine.run("probed")
     assert not probed["present"] and "docker" in probed["unobserved"][0]
     steps: list[tuple[str, dict[str, Any]]] = [
-        ("built", {"source_id": SOURCE}), ("pushed", {"source_id": SOURCE}), ("pulled", {})]
+        ("built", {"source_id": SOURCE}),
+        ("pushed", {"source_id": SOURCE}),
+        ("pulled", {}),
+    ]
     for state, options in steps:
         assert engine.run(state, check=True, **options)["changed"]
         if options:
@@ -256,5 +290,8 @@ def test_buildkit_errors_name_the_step_that_failed_not_the_last_one_seen() -> No
 
 def test_a_build_that_hangs_is_stopped_with_its_children(tmp_path: Path) -> None:
     with pytest.raises(ImageError, match="stopped after 0 s"):
-        transfer.stream(["sh", "-c", "echo 'Step 1/2 : RUN sleep'; sleep 60 & sleep 60"],
-                        transfer.Lines(lambda *_: None), timeout=0.3)
+        transfer.stream(
+            ["sh", "-c", "echo 'Step 1/2 : RUN sleep'; sleep 60 & sleep 60"],
+            transfer.Lines(lambda *_: None),
+            timeout=0.3,
+        )

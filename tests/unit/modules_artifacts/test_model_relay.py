@@ -27,8 +27,13 @@ COLLECTIONS = str(Path(relay.__file__).parents[5])
 
 def contents(seed: int = 7) -> dict[str, bytes]:
     rng = random.Random(seed)
-    return {"config.json": b'{"a": 1}', "empty.txt": b"", "model-1.safetensors": rng.randbytes(700_001),
-            "model-2.safetensors": rng.randbytes(SPAN * 4), "sub/dir/tokenizer #1.json": rng.randbytes(999)}
+    return {
+        "config.json": b'{"a": 1}',
+        "empty.txt": b"",
+        "model-1.safetensors": rng.randbytes(700_001),
+        "model-2.safetensors": rng.randbytes(SPAN * 4),
+        "sub/dir/tokenizer #1.json": rng.randbytes(999),
+    }
 
 
 def seal_head(root: Path, files: dict[str, bytes]) -> str:
@@ -104,8 +109,10 @@ def test_chain_passes_files_on_while_the_middle_still_receives(tmp_path: Path, f
 
     head.verified_file = gated  # type: ignore[method-assign, assignment]
     first, second = farm.serve(tmp_path / "a", head), farm.serve(tmp_path / "b")
-    crew = [threading.Thread(target=pull, args=(tmp_path / "b", first, manifest)),
-            threading.Thread(target=pull, args=(tmp_path / "c", second, manifest))]
+    crew = [
+        threading.Thread(target=pull, args=(tmp_path / "b", first, manifest)),
+        threading.Thread(target=pull, args=(tmp_path / "c", second, manifest)),
+    ]
     for each in crew:
         each.start()
     last = tmp_path / "c" / NAME / f".partial-{REVISION}"
@@ -146,7 +153,8 @@ def flip(path: Path, keep_time: bool) -> None:
 
 
 def test_a_byte_flipped_once_on_the_way_is_fetched_again(
-        tmp_path: Path, farm: Farm, monkeypatch: pytest.MonkeyPatch) -> None:
+    tmp_path: Path, farm: Farm, monkeypatch: pytest.MonkeyPatch
+) -> None:
     files = contents()
     manifest = seal_head(tmp_path / "a", files)
     real = relay_link.Upstream.get
@@ -158,6 +166,7 @@ def test_a_byte_flipped_once_on_the_way_is_fetched_again(
                 spoilt.append(path)
                 block[0] ^= 0xFF
             sink(block)
+
         real(self, path, span, bad)
 
     monkeypatch.setattr(relay_link.Upstream, "get", get)
@@ -183,9 +192,11 @@ def test_killed_pull_resumes_and_does_not_fetch_finished_ranges_again(tmp_path: 
 
     head.verified_file = slow  # type: ignore[method-assign]
     url = farm.serve(tmp_path / "a", head)
-    code = ("from ansible_collections.sparkmesh.cluster.plugins.module_utils import relay_pull; relay_pull.pull("
-            f"{str(tmp_path / 'b')!r}, {NAME!r}, {REVISION!r}, [{url!r}], token={TOKEN!r}, manifest={manifest!r}, "
-            f"threads=2, span={SPAN})")
+    code = (
+        "from ansible_collections.sparkmesh.cluster.plugins.module_utils import relay_pull; relay_pull.pull("
+        f"{str(tmp_path / 'b')!r}, {NAME!r}, {REVISION!r}, [{url!r}], token={TOKEN!r}, manifest={manifest!r}, "
+        f"threads=2, span={SPAN})"
+    )
     child = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": COLLECTIONS})
     journal = tmp_path / "b" / NAME / f".partial-{REVISION}" / relay.META / "ranges.jsonl"
     deadline = time.monotonic() + 20
@@ -223,17 +234,20 @@ def test_wrong_token_is_401_and_ends_the_pull_at_once(tmp_path: Path, farm: Farm
     assert time.monotonic() - began < 5
 
 
-@pytest.mark.parametrize(("path", "status"), [
-    (f"/file/{NAME}/{REVISION}/../../../../etc/passwd", 400),
-    (f"/file/{NAME}/{REVISION}/%2e%2e/%2e%2e/secret", 400),
-    (f"/file/{NAME}/{REVISION}//etc/passwd", 400),
-    (f"/file/{NAME}/..%2f..%2f/config.json", 400),
-    (f"/file/..%2f/{REVISION}/config.json", 400),
-    (f"/file/{NAME}/{REVISION}/.sparkmesh/verified.json", 400),
-    (f"/file/{NAME}/{REVISION}/secret", 404),
-    (f"/file/{NAME}/other/config.json", 404),
-    ("/", 404),
-])
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        (f"/file/{NAME}/{REVISION}/../../../../etc/passwd", 400),
+        (f"/file/{NAME}/{REVISION}/%2e%2e/%2e%2e/secret", 400),
+        (f"/file/{NAME}/{REVISION}//etc/passwd", 400),
+        (f"/file/{NAME}/..%2f..%2f/config.json", 400),
+        (f"/file/..%2f/{REVISION}/config.json", 400),
+        (f"/file/{NAME}/{REVISION}/.sparkmesh/verified.json", 400),
+        (f"/file/{NAME}/{REVISION}/secret", 404),
+        (f"/file/{NAME}/other/config.json", 404),
+        ("/", 404),
+    ],
+)
 def test_nothing_outside_the_manifest_is_reachable(tmp_path: Path, farm: Farm, path: str, status: int) -> None:
     seal_head(tmp_path / "a", contents())
     (tmp_path / "a" / NAME / "secret").write_text("secret")
@@ -292,8 +306,21 @@ def test_the_program_runs_alone_and_stops_when_idle(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text(TOKEN)
     token.chmod(0o644)
-    argv = [sys.executable, "-I", relay.__file__, "--root", str(tmp_path), "--listen", "127.0.0.1", "--port", "0",
-            "--token-file", str(token), "--idle", "0.4"]
+    argv = [
+        sys.executable,
+        "-I",
+        relay.__file__,
+        "--root",
+        str(tmp_path),
+        "--listen",
+        "127.0.0.1",
+        "--port",
+        "0",
+        "--token-file",
+        str(token),
+        "--idle",
+        "0.4",
+    ]
     refused = subprocess.run(argv, capture_output=True, text=True, timeout=20, check=False)
     assert refused.returncode == 1 and "mode 0644, wanted 0600" in refused.stderr
     token.chmod(0o600)

@@ -59,8 +59,14 @@ def hub() -> Iterator[tuple[str, dict[str, Any]]]:
     for path, data in FILES.items():
         blob = hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
         lfs = {"sha256": sha256(data), "size": len(data), "pointerSize": 130}
-        siblings.append({"rfilename": path, "size": len(data), "blobId": blob,
-                         **({"lfs": lfs} if path.endswith("safetensors") else {})})
+        siblings.append(
+            {
+                "rfilename": path,
+                "size": len(data),
+                "blobId": blob,
+                **({"lfs": lfs} if path.endswith("safetensors") else {}),
+            }
+        )
     answer: dict[str, Any] = {"sha": REVISION, "siblings": siblings}
 
     class Hub(http.server.BaseHTTPRequestHandler):
@@ -97,15 +103,19 @@ def test_seal_against_the_hub_then_check(tmp_path: Path, hub: tuple[str, dict[st
     assert not wrong["complete"] and "wanted sha256:000" in wrong["reason"]
 
 
-@pytest.mark.parametrize(("path", "data", "words"), [
-    ("config.json", b"[]", r"bad config\.json: seen git blob [0-9a-f]{40}, wanted git blob"),
-    ("model.safetensors", b"\1" + FILES["model.safetensors"][1:], r"bad model\.safetensors: seen sha256:"),
-    ("model.safetensors", b"short", r"bad model\.safetensors: seen 5 bytes, wanted 25600 bytes"),
-    ("sub/vocab.txt", None, r"missing sub/vocab\.txt"),
-    ("stranger.py", b"x", r"extra stranger\.py"),
-])
-def test_seal_refuses_by_name(tmp_path: Path, hub: tuple[str, dict[str, Any]], path: str, data: bytes | None,
-                              words: str) -> None:
+@pytest.mark.parametrize(
+    ("path", "data", "words"),
+    [
+        ("config.json", b"[]", r"bad config\.json: seen git blob [0-9a-f]{40}, wanted git blob"),
+        ("model.safetensors", b"\1" + FILES["model.safetensors"][1:], r"bad model\.safetensors: seen sha256:"),
+        ("model.safetensors", b"short", r"bad model\.safetensors: seen 5 bytes, wanted 25600 bytes"),
+        ("sub/vocab.txt", None, r"missing sub/vocab\.txt"),
+        ("stranger.py", b"x", r"extra stranger\.py"),
+    ],
+)
+def test_seal_refuses_by_name(
+    tmp_path: Path, hub: tuple[str, dict[str, Any]], path: str, data: bytes | None, words: str
+) -> None:
     partial = download(tmp_path)
     (partial / path).unlink() if data is None else (partial / path).write_bytes(data)
     with pytest.raises(StoreError, match=words):
@@ -122,14 +132,18 @@ def test_a_link_is_no_file_of_a_store(tmp_path: Path) -> None:
         run(tmp_path, "sealed", expected=expected())
 
 
-@pytest.mark.parametrize(("change", "words"), [
-    (lambda doc: doc.update(sha="f" * 40), "wanted 0123"),
-    (lambda doc: doc["siblings"][0].update(rfilename="../../etc/x"), "refused"),
-    (lambda doc: doc["siblings"][0].pop("blobId"), "no size or no hash"),
-    (lambda doc: doc.pop("siblings"), "siblings"),
-])
-def test_a_hub_that_proves_nothing_is_refused(tmp_path: Path, hub: tuple[str, dict[str, Any]], change: Any,
-                                              words: str) -> None:
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda doc: doc.update(sha="f" * 40), "wanted 0123"),
+        (lambda doc: doc["siblings"][0].update(rfilename="../../etc/x"), "refused"),
+        (lambda doc: doc["siblings"][0].pop("blobId"), "no size or no hash"),
+        (lambda doc: doc.pop("siblings"), "siblings"),
+    ],
+)
+def test_a_hub_that_proves_nothing_is_refused(
+    tmp_path: Path, hub: tuple[str, dict[str, Any]], change: Any, words: str
+) -> None:
     download(tmp_path)
     change(hub[1])
     with pytest.raises(StoreError, match=words):

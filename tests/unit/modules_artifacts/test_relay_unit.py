@@ -80,9 +80,14 @@ def free_port() -> int:
 
 def service(tmp_path: Path, **options: Any) -> relay_unit.Service:
     given: dict[str, Any] = {
-        "root": str(tmp_path / "models"), "addresses": ("127.0.0.1", "127.0.0.2"), "port": free_port(),
-        "token": TOKEN, "idle": 60.0, "program": str(tmp_path / "lib" / "relay.py"),
-        "token_file": str(tmp_path / "run" / "relay.token")}
+        "root": str(tmp_path / "models"),
+        "addresses": ("127.0.0.1", "127.0.0.2"),
+        "port": free_port(),
+        "token": TOKEN,
+        "idle": 60.0,
+        "program": str(tmp_path / "lib" / "relay.py"),
+        "token_file": str(tmp_path / "run" / "relay.token"),
+    }
     return relay_unit.Service(**{**given, **options})
 
 
@@ -136,9 +141,24 @@ def test_the_source_comes_out_of_a_zip_too(tmp_path: Path) -> None:
 def test_ansible_ships_the_module_whole(tmp_path: Path) -> None:
     """One real run through ansible: everything the module imports must be found and packed."""
     done = subprocess.run(
-        [str(Path(sys.executable).parent / "ansible"), "localhost", "-m", "sparkmesh.cluster.model_store", "-a",
-         json.dumps({"root": str(tmp_path), "name": "tiny", "revision": "r1"})],
-        env={**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(Path(relay.__file__).parents[5]), "HOME": str(tmp_path),
-             "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.minimal", "ANSIBLE_LOAD_CALLBACK_PLUGINS": "0"},
-        cwd=tmp_path, capture_output=True, text=True, check=False)
+        [
+            str(Path(sys.executable).parent / "ansible"),
+            "localhost",
+            "-m",
+            "sparkmesh.cluster.model_store",
+            "-a",
+            json.dumps({"root": str(tmp_path), "name": "tiny", "revision": "r1"}),
+        ],
+        env={
+            **os.environ,
+            "ANSIBLE_COLLECTIONS_PATH": str(Path(relay.__file__).parents[5]),
+            "HOME": str(tmp_path),
+            "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.minimal",
+            "ANSIBLE_LOAD_CALLBACK_PLUGINS": "0",
+        },
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0 and "no sealed store at" in done.stdout, done.stdout + done.stderr

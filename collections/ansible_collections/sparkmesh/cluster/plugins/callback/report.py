@@ -47,7 +47,13 @@ from pathlib import Path
 
 from ansible import context
 from ansible.plugins.callback import CallbackBase
-from ansible_collections.sparkmesh.cluster.plugins.module_utils.run_report import Recorder, new_folder, prune, table
+from ansible_collections.sparkmesh.cluster.plugins.module_utils.run_report import (
+    Recorder,
+    new_folder,
+    notes,
+    prune,
+    table,
+)
 from ansible_collections.sparkmesh.cluster.plugins.module_utils.run_report_html import render
 
 if t.TYPE_CHECKING:
@@ -143,7 +149,7 @@ class CallbackModule(CallbackBase):  # type: ignore[misc]  # Ansible ships no ty
         partial.rename(folder / "report.json")
         prune(directory, max(1, int(str(self.get_option("keep")))))
         self._display.banner("REPORT")
-        for line in [*table(report), f"report: {folder / 'report.html'}"]:
+        for line in [*table(report), *notes(report), f"report: {folder / 'report.html'}"]:
             self._display.display(line)
 
     @property

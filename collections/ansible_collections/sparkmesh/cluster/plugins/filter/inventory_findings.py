@@ -1,4 +1,4 @@
-"""Filter ``inventory_findings``: variables against the argument specs of the roles."""
+"""Filter ``inventory_findings``: variables against the argument specs of roles and plays."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ author: sparkmesh
 version_added: "0.1.0"
 short_description: Check the inventory strictly
 description:
-  - Compares the variables of nodes with the argument specs of all roles. Text is not taken for a number.
-  - A name that starts like one of ours and that no role declares is reported with the nearest declared name.
+  - Compares the variables of nodes with the argument specs of all roles and plays. Text is not taken for a number.
+  - A name that starts like one of ours and that nothing declares is reported with the nearest declared name.
   - A variable whose template cannot be evaluated is reported too.
 positional: _input, roles_dir
 options:
@@ -20,7 +20,7 @@ options:
     type: dict
     required: true
   roles_dir:
-    description: The directory that holds the roles.
+    description: The directory that holds the roles; C(playbooks/*.meta.yml) beside it is read too.
     type: str
     required: true
   nodes:

@@ -32,7 +32,8 @@ def plan_in_force(records: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
                 ends.setdefault(link["cable"], []).append({"node": node, "cage": link["cage"]})
     for cable, known in ends.items():
         if len(known) != 2:
-            problems.append(f"cable {cable} is recorded by {known[0]['node']} alone: run the fabric playbook on all nodes")
+            node = known[0]["node"]
+            problems.append(f"cable {cable} is recorded by {node} alone: run the fabric playbook on all nodes")
     if problems:
         raise InForceError(problems)
     return {

@@ -10,9 +10,18 @@ ORDER = ("fail", "unobserved", "warn", "not_applicable", "ok")
 
 
 def findings_text(findings: Iterable[Mapping[str, Any]]) -> list[str]:
-    """One line for each finding, worst first; seen, wanted and fix only where the status asks for attention."""
-    lines = []
-    for finding in sorted(findings, key=lambda each: ORDER.index(each["status"])):
+    """One line for each finding, worst first; seen, wanted and fix only where the status asks for attention.
+
+    Raises ValueError for a status that is none.
+    """
+    found, lines = list(findings), []
+    for finding in found:
+        if finding["status"] not in ORDER:
+            raise ValueError(
+                f"finding {finding['id']} of {finding['node']} has status {finding['status']!r}, "
+                f"wanted one of {', '.join(ORDER)}"
+            )
+    for finding in sorted(found, key=lambda each: ORDER.index(each["status"])):
         line = f"{finding['status']:<14} {finding['node']}  {finding['id']}: {finding['title']}"
         if finding.get("emulated"):
             line += " (emulated)"

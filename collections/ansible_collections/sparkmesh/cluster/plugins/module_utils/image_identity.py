@@ -20,9 +20,14 @@ from ansible_collections.sparkmesh.cluster.plugins.module_utils.system import Co
 SOURCE_LABEL = "io.sparkmesh.source"
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _NAME = re.compile(r"[a-z0-9]+(?:[._/-][a-z0-9]+)*")
-_MANIFESTS = ", ".join((
-    "application/vnd.oci.image.manifest.v1+json", "application/vnd.docker.distribution.manifest.v2+json",
-    "application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json"))
+_MANIFESTS = ", ".join(
+    (
+        "application/vnd.oci.image.manifest.v1+json",
+        "application/vnd.docker.distribution.manifest.v2+json",
+        "application/vnd.oci.image.index.v1+json",
+        "application/vnd.docker.distribution.manifest.list.v2+json",
+    )
+)
 
 
 class ImageError(Exception):
@@ -51,8 +56,10 @@ def identity_of_inspect(inspect: Mapping[str, Any]) -> str:
     layers = (inspect.get("RootFS") or {}).get("Layers")
     platform = (inspect.get("Os"), inspect.get("Architecture"))
     if not layers or not all(platform):
-        raise ImageError(f"image {inspect.get('Id', '?')}: seen platform {platform} and {len(layers or [])} layers, "
-                         "wanted both in its inspect output; build or pull it again")
+        raise ImageError(
+            f"image {inspect.get('Id', '?')}: seen platform {platform} and {len(layers or [])} layers, "
+            "wanted both in its inspect output; build or pull it again"
+        )
     config = inspect.get("Config") or {}
     plain = {
         "platform": "/".join(str(part) for part in platform),
@@ -136,9 +143,13 @@ def describe(inspect: Mapping[str, Any] | None, repo: str, digest: str = "") -> 
     if inspect is None:
         return {"present": False, "identity": "", "source_id": "", "digest": "", "reference": ""}
     digest = digest or repo_digest(inspect, repo)
-    return {"present": True, "identity": identity_of_inspect(inspect),
-            "source_id": labels(inspect).get(SOURCE_LABEL, ""), "digest": digest,
-            "reference": f"{repo}@{digest}" if digest else ""}
+    return {
+        "present": True,
+        "identity": identity_of_inspect(inspect),
+        "source_id": labels(inspect).get(SOURCE_LABEL, ""),
+        "digest": digest,
+        "reference": f"{repo}@{digest}" if digest else "",
+    }
 
 
 def find(repo: str, source_id: str = "", digest: str = "") -> dict[str, Any] | None:
@@ -163,8 +174,10 @@ def require_space(folders: list[str], wanted: int) -> None:
         except FileNotFoundError:
             continue
         if free < wanted:
-            raise ImageError(f"{folder}: {free} bytes free, wanted {wanted} (min_free_bytes); remove unused images "
-                             "(docker image prune) or enlarge the disk")
+            raise ImageError(
+                f"{folder}: {free} bytes free, wanted {wanted} (min_free_bytes); remove unused images "
+                "(docker image prune) or enlarge the disk"
+            )
 
 
 def registry_manifest(registry: str, name: str, tag: str, timeout: float = 30.0) -> tuple[str, str] | None:

@@ -48,8 +48,11 @@ def context_on_disk(folder: Path) -> dict[str, str]:
 def context_diff(folder: Path, files: Mapping[str, str]) -> list[dict[str, str]]:
     """Ansible diff entries between the context on disk and `files`."""
     seen = context_on_disk(folder)
-    return [{"before_header": path, "after_header": path, "before": seen.get(path, ""), "after": files.get(path, "")}
-            for path in sorted({*seen, *files}) if seen.get(path) != files.get(path)]
+    return [
+        {"before_header": path, "after_header": path, "before": seen.get(path, ""), "after": files.get(path, "")}
+        for path in sorted({*seen, *files})
+        if seen.get(path) != files.get(path)
+    ]
 
 
 def write_context(folder: Path, files: Mapping[str, str]) -> list[str]:
@@ -105,16 +108,29 @@ class Lines:
             self.digest = match[1]
 
 
-def stream(argv: list[str], lines: Lines, *, timeout: float, environment: Mapping[str, str] | None = None,
-           log: TextIO | None = None) -> int:
+def stream(
+    argv: list[str],
+    lines: Lines,
+    *,
+    timeout: float,
+    environment: Mapping[str, str] | None = None,
+    log: TextIO | None = None,
+) -> int:
     """Run a long command and hand every output line to `lines` and `log`; returns its exit status.
 
     After `timeout` seconds its whole process group is ended and ImageError raised.
     """
     try:
-        child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                 text=True, errors="replace", start_new_session=True,
-                                 env={**os.environ, **(environment or {}), "LC_ALL": "C.UTF-8"})
+        child = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+            env={**os.environ, **(environment or {}), "LC_ALL": "C.UTF-8"},
+        )
     except FileNotFoundError as error:
         raise ident.NoEngine(f"{argv[0]} is not installed on this node; the host role installs it") from error
     late = threading.Event()
@@ -141,8 +157,9 @@ def stream(argv: list[str], lines: Lines, *, timeout: float, environment: Mappin
             end()
             child.wait()
     if late.is_set():
-        raise ImageError(f"`{' '.join(argv[:3])} ...` was stopped after {timeout:.0f} s (timeout_s)", lines.step,
-                         list(lines.tail))
+        raise ImageError(
+            f"`{' '.join(argv[:3])} ...` was stopped after {timeout:.0f} s (timeout_s)", lines.step, list(lines.tail)
+        )
     return rc
 
 
@@ -157,8 +174,18 @@ def build_log(path: str, title: str) -> Iterator[TextIO]:
         yield log
 
 
-def build(repo: str, source_id: str, folder: Path, build_args: Mapping[str, str], *, builder: str, network: str,
-          log: str, timeout: float, say: Say) -> dict[str, Any]:
+def build(
+    repo: str,
+    source_id: str,
+    folder: Path,
+    build_args: Mapping[str, str],
+    *,
+    builder: str,
+    network: str,
+    log: str,
+    timeout: float,
+    say: Say,
+) -> dict[str, Any]:
     """Build the context in `folder` as `<repo>:<short source id>`; returns its inspect entry, raises ImageError."""
     tag = f"{repo}:{ident.short_source(source_id)}"
     argv = ["docker", "build", "--tag", tag, "--label", f"{ident.SOURCE_LABEL}={source_id}"]
@@ -167,15 +194,25 @@ def build(repo: str, source_id: str, folder: Path, build_args: Mapping[str, str]
     argv += [word for key, value in sorted(build_args.items()) for word in ("--build-arg", f"{key}={value}")]
     lines = Lines(say)
     with build_log(log, f"docker build {tag}") as handle:
-        rc = stream([*argv, str(folder)], lines, timeout=timeout, log=handle,
-                    environment={"DOCKER_BUILDKIT": "1" if builder == "buildkit" else "0"})
+        rc = stream(
+            [*argv, str(folder)],
+            lines,
+            timeout=timeout,
+            log=handle,
+            environment={"DOCKER_BUILDKIT": "1" if builder == "buildkit" else "0"},
+        )
     if rc:
-        raise ImageError(f"docker build {tag} ended with status {rc} at {lines.step or 'no step'}; the log is {log}",
-                         lines.step, list(lines.tail))
+        raise ImageError(
+            f"docker build {tag} ended with status {rc} at {lines.step or 'no step'}; the log is {log}",
+            lines.step,
+            list(lines.tail),
+        )
     inspect = ident.find(repo, source_id)
     if inspect is None:
-        raise ImageError(f"docker build ended well but {tag} with label {ident.SOURCE_LABEL}={source_id} is not here; "
-                         f"the log is {log}")
+        raise ImageError(
+            f"docker build ended well but {tag} with label {ident.SOURCE_LABEL}={source_id} is not here; "
+            f"the log is {log}"
+        )
     return inspect
 
 
@@ -193,17 +230,21 @@ def push(registry: str, name: str, source_id: str, inspect: Mapping[str, Any], *
     tag, lines = f"{ident.repository(registry, name)}:{ident.short_source(source_id)}", Lines(say)
     rc = stream(["docker", "push", tag], lines, timeout=timeout)
     if rc:
-        raise ImageError(f"docker push {tag} ended with status {rc}: {' / '.join(list(lines.tail)[-3:])}",
-                         tail=list(lines.tail))
+        raise ImageError(
+            f"docker push {tag} ended with status {rc}: {' / '.join(list(lines.tail)[-3:])}", tail=list(lines.tail)
+        )
     digest = in_registry(registry, name, source_id, inspect)
     if not digest or lines.digest not in ("", digest):
-        raise ImageError(f"{tag}: pushed as {lines.digest or 'an unnamed digest'}, but the registry now holds "
-                         f"{digest or 'another image'} there; another push runs at the same time")
+        raise ImageError(
+            f"{tag}: pushed as {lines.digest or 'an unnamed digest'}, but the registry now holds "
+            f"{digest or 'another image'} there; another push runs at the same time"
+        )
     return digest
 
 
-def pull(repo: str, digest: str, identity: str, *, retries: int, delay: float, timeout: float,
-         say: Say) -> dict[str, Any]:
+def pull(
+    repo: str, digest: str, identity: str, *, retries: int, delay: float, timeout: float, say: Say
+) -> dict[str, Any]:
     """Pull `<repo>@<digest>` and prove its identity; returns the inspect entry. Each further try waits twice as long,
     at most 60 s. An image that is another than wanted is not tried again."""
     reference = f"{repo}@{ident.valid_digest(digest)}"
@@ -212,16 +253,21 @@ def pull(repo: str, digest: str, identity: str, *, retries: int, delay: float, t
         if not (rc := stream(["docker", "pull", reference], lines, timeout=timeout)):
             break
         if attempt == retries:
-            raise ImageError(f"docker pull {reference} ended with status {rc} after {attempt + 1} tries: "
-                             f"{' / '.join(list(lines.tail)[-3:])}", tail=list(lines.tail))
+            raise ImageError(
+                f"docker pull {reference} ended with status {rc} after {attempt + 1} tries: "
+                f"{' / '.join(list(lines.tail)[-3:])}",
+                tail=list(lines.tail),
+            )
         say(0, 1, f"try {attempt + 1} failed, again in {delay:.0f} s")
         time.sleep(delay)
         delay = min(2 * delay, 60.0)
     inspect = ident.inspect_image(reference)
     seen = ident.identity_of_inspect(inspect) if inspect else "nothing"
     if inspect is None or seen != identity:
-        raise ImageError(f"{reference}: seen identity {seen}, wanted {identity}; the registry holds another image than "
-                         "the one that was built: push it again from the build node")
+        raise ImageError(
+            f"{reference}: seen identity {seen}, wanted {identity}; the registry holds another image than "
+            "the one that was built: push it again from the build node"
+        )
     return inspect
 
 

@@ -1,4 +1,4 @@
-"""The inventory against the roles' argument specs, without any of Ansible's conversions.
+"""The inventory against the argument specs of roles and plays, without any of Ansible's conversions.
 
 Ansible turns the text "9000" into a number where a role asks for one, and takes a misspelt name as a variable nobody
 reads. Both are refused here, before anything is changed. Runs on the controller only: it needs PyYAML.
@@ -14,10 +14,10 @@ from typing import Any
 import yaml
 from ansible_collections.sparkmesh.cluster.plugins.module_utils.refusal import Refusal
 
-# Areas of the operator's variables; a name that starts with one of them must be declared by a role.
+# Areas of the operator's variables; a name that starts with one of them must be declared by a role or a play.
 PREFIXES = (
-    "cluster_", "host_", "kernel_", "memory_saver_", "fabric_", "image_", "model_", "runtime_", "bench_",
-    "monitoring_", "reboot_", "lab_", "preflight_", "node_",
+    "cluster_", "host_", "kernel_", "memory_saver_", "fabric_", "image_", "model_", "runtime_", "release_", "verify_",
+    "bench_", "monitoring_", "reboot_", "recable_", "preflight_", "lab_", "node_",
 )  # fmt: skip
 
 # Ansible's type → what the value must be, and its name in a sentence.
@@ -33,7 +33,7 @@ _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
 
 
 class InventorySpecError(Refusal):
-    """The roles' argument specs cannot be read or contradict each other."""
+    """The argument specs cannot be read or contradict each other."""
 
 
 def inventory_findings(variables: Mapping[str, Any], specs: Mapping[str, Mapping[str, Any]], node: str) -> list[str]:
@@ -65,20 +65,22 @@ def checked_names(names: Any, specs: Mapping[str, Any]) -> list[str]:
 
 
 def load_specs(roles_dir: str) -> dict[str, dict[str, Any]]:
-    """All ``roles/*/meta/argument_specs.yml`` as one spec: every entry point's variables by name.
+    """All ``roles/*/meta/argument_specs.yml`` and, beside the roles, ``playbooks/*.meta.yml`` as one spec.
 
-    A variable is required if the main entry point of some role requires it; what other entry points require is given
-    where they are called. Raises ``InventorySpecError`` if there is no spec at all, one cannot be read, or two roles
+    A variable is required if a play or the main entry point of some role requires it; what other entry points require
+    is given where they are called. Raises ``InventorySpecError`` if no role has a spec, one cannot be read, or two
     disagree about a variable.
     """
     merged: dict[str, dict[str, Any]] = {}
     owners: dict[str, str] = {}
     problems: list[str] = []
-    paths = sorted(Path(roles_dir).glob("*/meta/argument_specs.yml"))
-    if not paths:
+    roles = sorted(Path(roles_dir).glob("*/meta/argument_specs.yml"))
+    if not roles:
         problems.append(f"{roles_dir} holds no role with meta/argument_specs.yml: pass the roles directory")
-    for path in paths:
-        role = path.parent.parent.name
+    files = {path: f"role {path.parent.parent.name}" for path in roles}
+    plays = sorted((Path(roles_dir).parent / "playbooks").glob("*.meta.yml"))
+    files |= {path: f"playbook {path.name.removesuffix('.meta.yml')}" for path in plays}
+    for path, owner in files.items():
         try:
             entries = yaml.safe_load(path.read_text(encoding="utf-8"))["argument_specs"]
             declared = [
@@ -87,32 +89,32 @@ def load_specs(roles_dir: str) -> dict[str, dict[str, Any]]:
                 for name, spec in ((body or {}).get("options") or {}).items()
             ]
         except (OSError, ValueError, yaml.YAMLError, LookupError, TypeError, AttributeError) as error:
-            problems.append(f"role {role}: meta/argument_specs.yml cannot be read as argument specs: {error}")
+            problems.append(f"{owner}: {path.name} cannot be read as argument specs: {error}")
             continue
         for entry, name, spec in declared:
-            required = bool(spec.get("required")) and entry == "main"
+            required = bool(spec.get("required")) and (entry == "main" or path in plays)
             known = merged.setdefault(name, {**spec, "required": False})
             known["required"] = known["required"] or required
-            problems += _disagreements(name, known, spec, owners.setdefault(name, role), role)
+            problems += _disagreements(name, known, spec, owners.setdefault(name, owner), owner)
     if problems:
         raise InventorySpecError(problems)
     return merged
 
 
 def _disagreements(
-    name: str, known: Mapping[str, Any], spec: Mapping[str, Any], owner: str, role: str
+    name: str, known: Mapping[str, Any], spec: Mapping[str, Any], first: str, second: str
 ) -> Iterator[str]:
     for key, default in (("type", "str"), ("elements", None), ("choices", None), ("options", None)):
         one, other = known.get(key, default), spec.get(key, default)
         if one != other:
-            yield f"{name}: role {owner} declares {key} {one!r}, role {role} {other!r}: make them the same"
+            yield f"{name}: {first} declares {key} {one!r}, {second} {other!r}: make them the same"
 
 
 def _findings(variables: Mapping[str, Any], specs: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     for name in checked_names(variables, specs):
         if name not in specs:
             close = difflib.get_close_matches(name, list(specs), n=1)
-            hint = f"did you mean {close[0]}?" if close else "no role reads it; remove it"
+            hint = f"did you mean {close[0]}?" if close else "nothing reads it; remove it"
             yield f"{name} is unknown: {hint}"
     yield from _required(variables, specs, "")
     for name in checked_names(variables, specs):

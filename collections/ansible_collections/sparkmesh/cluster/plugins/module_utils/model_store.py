@@ -125,8 +125,9 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
         return None
 
 
-def verify(folder: Path, expected: Mapping[str, Mapping[str, Any]], *, deep: bool = False, save: bool = True,
-           say: Say = quiet) -> tuple[Report, dict[str, dict[str, Any]]]:
+def verify(
+    folder: Path, expected: Mapping[str, Mapping[str, Any]], *, deep: bool = False, save: bool = True, say: Say = quiet
+) -> tuple[Report, dict[str, dict[str, Any]]]:
     """Compare a folder with `expected` {path: {size, sha256 or None, blob_id or None}}.
 
     Returns the report (not judged) and the files map {path: {size, sha256}} of what is right. A file is read only
@@ -173,16 +174,20 @@ def verify(folder: Path, expected: Mapping[str, Mapping[str, Any]], *, deep: boo
             if fault == "missing":
                 report.files_missing.append(path)
             else:
-                wanted = f"{entry['size']} bytes" if fault.endswith(" bytes") else (
-                    f"sha256:{entry['sha256']}" if entry.get("sha256") else f"git blob {entry.get('blob_id')}")
+                wanted = (
+                    f"{entry['size']} bytes"
+                    if fault.endswith(" bytes")
+                    else (f"sha256:{entry['sha256']}" if entry.get("sha256") else f"git blob {entry.get('blob_id')}")
+                )
                 report.files_bad.append({"path": path, "seen": fault, "wanted": wanted})
     if save:
         cache.save()
     return report, good
 
 
-def check(root: str, name: str, revision: str, *, deep: bool = False, manifest: str = "", save: bool = True,
-          say: Say = quiet) -> Report:
+def check(
+    root: str, name: str, revision: str, *, deep: bool = False, manifest: str = "", save: bool = True, say: Say = quiet
+) -> Report:
     """Report on a store against its own manifest; incompleteness is a result, not an error."""
     folder = relay.final_dir(root, name, revision)
     try:
@@ -191,8 +196,7 @@ def check(root: str, name: str, revision: str, *, deep: bool = False, manifest: 
         return Report(reason=str(error))
     if doc is None:
         partial = relay.partial_dir(root, name, revision)
-        return Report(reason=f"no sealed store at {folder}"
-                             + ("; it is being received" if partial.is_dir() else ""))
+        return Report(reason=f"no sealed store at {folder}" + ("; it is being received" if partial.is_dir() else ""))
     report, _ = verify(folder, doc["files"], deep=deep, save=save, say=say)
     report.manifest = doc["manifest"]
     report.judge(manifest)
@@ -218,11 +222,16 @@ def hub_expected(url: str, revision: str, token: str = "", timeout: float = 60.0
     expected: dict[str, dict[str, Any]] = {}
     for sibling in siblings:
         lfs = sibling.get("lfs") or {}
-        entry = {"size": lfs.get("size", sibling.get("size")), "sha256": lfs.get("sha256"),
-                 "blob_id": None if lfs else sibling.get("blobId")}
+        entry = {
+            "size": lfs.get("size", sibling.get("size")),
+            "sha256": lfs.get("sha256"),
+            "blob_id": None if lfs else sibling.get("blobId"),
+        }
         if not isinstance(entry["size"], int) or not (entry["sha256"] or entry["blob_id"]):
-            raise StoreError(f"hub metadata {url}: {sibling.get('rfilename')}: no size or no hash; add ?blobs=true to "
-                             "the URL, or give the expected files with their sha256")
+            raise StoreError(
+                f"hub metadata {url}: {sibling.get('rfilename')}: no size or no hash; add ?blobs=true to "
+                "the URL, or give the expected files with their sha256"
+            )
         expected[relay.valid_path(sibling["rfilename"])] = entry
     return expected
 
@@ -242,8 +251,9 @@ def put_in_place(partial: Path, final: Path) -> None:
     shutil.rmtree(damaged, ignore_errors=True)
 
 
-def seal(root: str, name: str, revision: str, expected: Mapping[str, Mapping[str, Any]], *, repo: str = "",
-         say: Say = quiet) -> Report:
+def seal(
+    root: str, name: str, revision: str, expected: Mapping[str, Mapping[str, Any]], *, repo: str = "", say: Say = quiet
+) -> Report:
     """Prove the finished download in the partial folder against `expected`, write its manifest, put it in place.
 
     Raises StoreError naming every extra, missing and bad file; the partial folder then stays for the client to finish.
@@ -265,9 +275,17 @@ def seal(root: str, name: str, revision: str, expected: Mapping[str, Mapping[str
     with contextlib.suppress(OSError):  # absent, or the model itself has files there
         (partial / HUB_CACHE).parent.rmdir()
     report.manifest = relay.manifest_digest(files)
-    write_json(partial / relay.META / "manifest.json", {
-        "name": name, "revision": revision, "repo": repo, "files": files, "manifest": report.manifest,
-        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")})
+    write_json(
+        partial / relay.META / "manifest.json",
+        {
+            "name": name,
+            "revision": revision,
+            "repo": repo,
+            "files": files,
+            "manifest": report.manifest,
+            "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        },
+    )
     put_in_place(partial, relay.final_dir(root, name, revision))
     return report
 
@@ -298,8 +316,10 @@ def require_space(root: str, wanted: int, reserve: int) -> None:
         where = where.parent
     free = shutil.disk_usage(where).free
     if free < wanted + reserve:
-        raise StoreError(f"{where}: {free} bytes free, wanted {wanted} for the files and {reserve} in reserve; "
-                         "prune old revisions (model_allow_prune) or give the store a larger disk")
+        raise StoreError(
+            f"{where}: {free} bytes free, wanted {wanted} for the files and {reserve} in reserve; "
+            "prune old revisions (model_allow_prune) or give the store a larger disk"
+        )
 
 
 def prunable(root: str, name: str, keep: list[str]) -> dict[str, int]:
@@ -309,8 +329,9 @@ def prunable(root: str, name: str, keep: list[str]) -> dict[str, int]:
     found: dict[str, int] = {}
     for entry in sorted(folder.iterdir()) if folder.is_dir() else []:
         if entry.is_dir() and entry.name not in kept and entry.name.removeprefix(".partial-") not in kept:
-            found[entry.name] = sum(Path(base, each).lstat().st_blocks * 512
-                                    for base, _, names in os.walk(entry) for each in names)
+            found[entry.name] = sum(
+                Path(base, each).lstat().st_blocks * 512 for base, _, names in os.walk(entry) for each in names
+            )
     return found
 
 

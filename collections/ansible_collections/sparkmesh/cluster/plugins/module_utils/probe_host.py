@@ -53,7 +53,9 @@ REBOOT_FILES = ("/run/reboot-required.pkgs", "/run/sparkmesh/reboot-reasons")
 
 def _reboot_reasons(reader: Reader) -> list[str]:
     """One reason a line, in words; a package that asked for a reboot is named."""
-    packages, ours = ((reader.text(path, absent_ok=True) or "").splitlines() for path in REBOOT_FILES)
+    packages, ours = (
+        (reader.text(path, "host.reboot_reasons", absent_ok=True) or "").splitlines() for path in REBOOT_FILES
+    )
     return [f"package {name} asks for it" for name in dict.fromkeys(packages) if name] + [line for line in ours if line]
 
 

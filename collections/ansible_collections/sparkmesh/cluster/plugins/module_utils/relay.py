@@ -50,8 +50,10 @@ class StoreError(Exception):
 def valid_name(value: str, what: str) -> str:
     """Return `value` if it is one safe path component for a model name or a revision, else raise StoreError."""
     if not _NAME.fullmatch(value):
-        raise StoreError(f"{what} {value!r} is not usable as a folder name; use letters, digits, '.', '_' and '-', "
-                         "first a letter or digit, at most 128 characters")
+        raise StoreError(
+            f"{what} {value!r} is not usable as a folder name; use letters, digits, '.', '_' and '-', "
+            "first a letter or digit, at most 128 characters"
+        )
     return value
 
 
@@ -59,8 +61,10 @@ def valid_path(path: str) -> str:
     """Return `path` if it is a plain relative path inside a store and outside its metadata, else raise StoreError."""
     parts = path.split("/")
     if parts[0] == META or any(part in ("", ".", "..") for part in parts) or re.search(r"[\x00-\x1f\\]", path):
-        raise StoreError(f"path {path!r} is refused: it must be relative, without '.', '..', backslashes or control "
-                         f"characters, and outside {META}/")
+        raise StoreError(
+            f"path {path!r} is refused: it must be relative, without '.', '..', backslashes or control "
+            f"characters, and outside {META}/"
+        )
     return path
 
 
@@ -84,8 +88,10 @@ def parse_manifest(text: str | bytes, where: str) -> dict[str, Any]:
         raise StoreError(f"manifest {where} cannot be read: {error!r}; fetch the model again") from error
     seen = manifest_digest(files)
     if doc.get("manifest") != seen:
-        raise StoreError(f"manifest {where} says it is {doc.get('manifest')!r} but its files give {seen}; "
-                         "it was edited or damaged, fetch the model again")
+        raise StoreError(
+            f"manifest {where} says it is {doc.get('manifest')!r} but its files give {seen}; "
+            "it was edited or damaged, fetch the model again"
+        )
     return dict(doc)
 
 
@@ -106,8 +112,7 @@ def stat_entry(info: os.stat_result, sha256: str) -> dict[str, Any]:
 
 def still_verified(entry: object, info: os.stat_result, wanted: Mapping[str, Any]) -> bool:
     """True if `entry` was recorded for the file as it is now and with the content the manifest wants."""
-    return (stat.S_ISREG(info.st_mode) and info.st_size == wanted["size"]
-            and entry == stat_entry(info, wanted["sha256"]))
+    return stat.S_ISREG(info.st_mode) and info.st_size == wanted["size"] and entry == stat_entry(info, wanted["sha256"])
 
 
 def open_inside(folder: Path, path: str) -> BinaryIO:
@@ -299,8 +304,10 @@ def listen_address(address: str) -> str:
     except ValueError as error:
         raise StoreError(f"relay address {address!r}: {error}; give IPv4 addresses of the node's links") from error
     if seen.is_unspecified or seen.is_multicast or seen == ipaddress.IPv4Address("255.255.255.255"):
-        raise StoreError(f"relay address {address}: wanted single fabric addresses, never all or many; give the "
-                         "addresses of this node's links")
+        raise StoreError(
+            f"relay address {address}: wanted single fabric addresses, never all or many; give the "
+            "addresses of this node's links"
+        )
     return str(seen)
 
 
@@ -312,8 +319,10 @@ def start(relay: Relay, addresses: list[str], port: int) -> list[http.server.Thr
         try:
             servers.append(_Server((listen_address(address), port), handler))
         except OSError as error:
-            raise StoreError(f"relay cannot listen on {address}:{port}: {error}; the address must be up on this node "
-                             "and the port free") from error
+            raise StoreError(
+                f"relay cannot listen on {address}:{port}: {error}; the address must be up on this node "
+                "and the port free"
+            ) from error
     for server in servers:
         threading.Thread(target=server.serve_forever, daemon=True).start()
     return servers

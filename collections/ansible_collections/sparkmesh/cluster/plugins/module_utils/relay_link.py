@@ -60,7 +60,7 @@ class Upstream:
                 raise StoreError(f"{self.url}{path}: answered {answer.status} ({text}){fix}")
             buffer, left = memoryview(bytearray(BLOCK)), None if span is None else span[1] - span[0]
             while left is None or left > 0:
-                count = answer.readinto(buffer if left is None else buffer[:min(left, BLOCK)])
+                count = answer.readinto(buffer if left is None else buffer[: min(left, BLOCK)])
                 if not count:
                     break
                 sink(buffer[:count])
@@ -73,8 +73,9 @@ class Upstream:
             raise NotYet(f"{self.url}: {error!r}") from error
 
 
-def fetch_manifest(name: str, revision: str, upstreams: list[str], *, token: str, wanted: str,
-                   stall: float) -> dict[str, Any]:
+def fetch_manifest(
+    name: str, revision: str, upstreams: list[str], *, token: str, wanted: str, stall: float
+) -> dict[str, Any]:
     """The neighbour's manifest, waited for at most `stall` seconds; its digest must be `wanted`."""
     deadline, delay, turn = time.monotonic() + stall, BACKOFF[0], 0
     while True:
@@ -84,8 +85,10 @@ def fetch_manifest(name: str, revision: str, upstreams: list[str], *, token: str
             break
         except NotYet as why:
             if time.monotonic() + delay > deadline:
-                raise StoreError(f"no manifest of {name}@{revision} within {stall:.0f} s: {why}; see whether the "
-                                 "neighbour has the model and its relay runs") from why
+                raise StoreError(
+                    f"no manifest of {name}@{revision} within {stall:.0f} s: {why}; see whether the "
+                    "neighbour has the model and its relay runs"
+                ) from why
             time.sleep(delay)
             delay, turn = min(delay * 1.5, BACKOFF[1]), turn + 1
         finally:
@@ -93,6 +96,8 @@ def fetch_manifest(name: str, revision: str, upstreams: list[str], *, token: str
     doc = relay.parse_manifest(bytes(raw), link.url)
     for key, value in (("manifest", wanted), ("name", name), ("revision", revision)):
         if doc.get(key) != value:
-            raise StoreError(f"manifest from {link.url}: {key}: seen {doc.get(key)!r}, wanted {value!r}; the neighbour "
-                             "holds another model than the head")
+            raise StoreError(
+                f"manifest from {link.url}: {key}: seen {doc.get(key)!r}, wanted {value!r}; the neighbour "
+                "holds another model than the head"
+            )
     return doc

@@ -87,8 +87,9 @@ class Journal:
 class Incoming:
     """One file being received: its open handle, the ranges still to fetch, and the hash of its finished front."""
 
-    def __init__(self, folder: Path, path: str, entry: Mapping[str, Any], *, known: list[tuple[int, int]],
-                 span: int) -> None:
+    def __init__(
+        self, folder: Path, path: str, entry: Mapping[str, Any], *, known: list[tuple[int, int]], span: int
+    ) -> None:
         self.path, self.size, self.sha256 = path, int(entry["size"]), str(entry["sha256"])
         self.full = folder / path
         self.fetches, self.not_before, self.delay = 1, 0.0, BACKOFF[0]
@@ -151,8 +152,17 @@ class Incoming:
 class Pull:
     """The work of one pull, shared by its threads."""
 
-    def __init__(self, folder: Path, manifest: Mapping[str, Any], upstreams: list[str], token: str, *,
-                 span: int, stall: float, say: model_store.Say) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        manifest: Mapping[str, Any],
+        upstreams: list[str],
+        token: str,
+        *,
+        span: int,
+        stall: float,
+        say: model_store.Say,
+    ) -> None:
         self.result = Pulled(manifest=manifest["manifest"], changed=True)
         self._folder, self._files = folder, manifest["files"]
         self._base = f"/file/{manifest['name']}/{manifest['revision']}/"
@@ -245,8 +255,10 @@ class Pull:
                     return incoming, span
                 if now - self._last > self._stall:
                     waits = ", ".join(f"{path} ({why})" for path, why in sorted(self._waiting.items())[:5])
-                    self._failed.append(f"no byte came for {self._stall:.0f} s; waiting for {waits or 'open ranges'}; "
-                                        "see whether the neighbour has the model and its relay runs")
+                    self._failed.append(
+                        f"no byte came for {self._stall:.0f} s; waiting for {waits or 'open ranges'}; "
+                        "see whether the neighbour has the model and its relay runs"
+                    )
                     self._stop = True
                     break
                 self._turn.wait(max(0.02, min([0.5, *(each.not_before - now for each in self._queue)])))
@@ -289,8 +301,11 @@ class Pull:
                     self._turn.notify_all()
                 return
             os.close(incoming.handle)
-            self._fail(f"{incoming.path}: seen sha256:{incoming.seen()} after {incoming.fetches} fetches, wanted "
-                       f"sha256:{incoming.sha256}; run a deep check on the neighbour and test the cable", stop=False)
+            self._fail(
+                f"{incoming.path}: seen sha256:{incoming.seen()} after {incoming.fetches} fetches, wanted "
+                f"sha256:{incoming.sha256}; run a deep check on the neighbour and test the cable",
+                stop=False,
+            )
         with self._turn:
             self._open -= 1
             self._turn.notify_all()
@@ -304,13 +319,27 @@ class Pull:
     def _tell(self) -> None:
         with self._turn:
             done, waiting = self.result.received + self.result.resumed, len(self._waiting)
-        self._say(min(done, self._total), self._total,
-                  f"receiving the model, {self._open} files open" + (f", {waiting} awaited" if waiting else ""))
+        self._say(
+            min(done, self._total),
+            self._total,
+            f"receiving the model, {self._open} files open" + (f", {waiting} awaited" if waiting else ""),
+        )
 
 
-def pull(root: str, name: str, revision: str, upstreams: list[str], *, token: str, manifest: str, threads: int = 8,
-         span: int = 64 << 20, stall: float = 600.0, reserve: int = 0,
-         say: model_store.Say = model_store.quiet) -> Pulled:
+def pull(
+    root: str,
+    name: str,
+    revision: str,
+    upstreams: list[str],
+    *,
+    token: str,
+    manifest: str,
+    threads: int = 8,
+    span: int = 64 << 20,
+    stall: float = 600.0,
+    reserve: int = 0,
+    say: model_store.Say = model_store.quiet,
+) -> Pulled:
     """Have `name`@`revision` with manifest digest `manifest` in the store, from one neighbour's relay addresses.
 
     `span` and `reserve` are bytes, `stall` the seconds without a single byte after which it gives up. Raises
@@ -325,8 +354,11 @@ def pull(root: str, name: str, revision: str, upstreams: list[str], *, token: st
         raise StoreError("no upstream given; wanted one http://<fabric address>:<port> per lane to the neighbour")
     doc = fetch_manifest(name, revision, upstreams, token=token, wanted=manifest, stall=stall)
     model_store.open_partial(root, name, revision, report)
-    here = sum(min(entry["size"], (partial / path).lstat().st_blocks * 512)
-               for path, entry in doc["files"].items() if os.path.lexists(partial / path))
+    here = sum(
+        min(entry["size"], (partial / path).lstat().st_blocks * 512)
+        for path, entry in doc["files"].items()
+        if os.path.lexists(partial / path)
+    )
     model_store.require_space(root, sum(entry["size"] for entry in doc["files"].values()) - here, reserve)
     write_json(partial / relay.META / "manifest.json", doc)
     work = Pull(partial, doc, upstreams, token, span=span, stall=stall, say=say)

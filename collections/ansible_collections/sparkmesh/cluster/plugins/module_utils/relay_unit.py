@@ -35,8 +35,19 @@ class Service:
 
     def argv(self) -> list[str]:
         listen = [word for address in self.addresses for word in ("--listen", relay.listen_address(address))]
-        return [sys.executable, self.program, "--root", self.root, *listen, "--port", str(self.port),
-                "--token-file", self.token_file, "--idle", str(self.idle)]
+        return [
+            sys.executable,
+            self.program,
+            "--root",
+            self.root,
+            *listen,
+            "--port",
+            str(self.port),
+            "--token-file",
+            self.token_file,
+            "--idle",
+            str(self.idle),
+        ]
 
     def description(self) -> str:
         """The unit's description carries what it was started with, so that a second run can tell."""
@@ -112,9 +123,15 @@ def serve(service: Service, wait: float = 20.0) -> list[str]:
     _command("systemctl", "reset-failed", UNIT)
     write_text(Path(service.token_file), service.token, 0o600)
     started = _command(
-        "systemd-run", f"--unit={UNIT}", f"--description={service.description()}", "--collect",
-        "--property=NoNewPrivileges=yes", "--property=CapabilityBoundingSet=CAP_DAC_READ_SEARCH", "--property=Nice=5",
-        *service.argv())
+        "systemd-run",
+        f"--unit={UNIT}",
+        f"--description={service.description()}",
+        "--collect",
+        "--property=NoNewPrivileges=yes",
+        "--property=CapabilityBoundingSet=CAP_DAC_READ_SEARCH",
+        "--property=Nice=5",
+        *service.argv(),
+    )
     if started.rc:
         raise StoreError(f"systemd-run of {UNIT}: {started.complaint()}")
     deadline = time.monotonic() + wait
@@ -122,8 +139,9 @@ def serve(service: Service, wait: float = 20.0) -> list[str]:
         if time.monotonic() > deadline or not running():
             words = _command("journalctl", "--unit", UNIT, "--lines=5", "--output=cat", "--no-pager").out.strip()
             _command("systemctl", "stop", UNIT)
-            raise StoreError(f"{UNIT} does not answer on {', '.join(silent)} port {service.port}: "
-                             f"{words or 'it said nothing'}")
+            raise StoreError(
+                f"{UNIT} does not answer on {', '.join(silent)} port {service.port}: {words or 'it said nothing'}"
+            )
         time.sleep(0.1)
     return steps
 

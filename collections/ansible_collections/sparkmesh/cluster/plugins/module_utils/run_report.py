@@ -301,6 +301,13 @@ def table(report: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+def notes(report: Mapping[str, Any]) -> list[str]:
+    """What ``set_stats`` recorded for the whole run and fits on a line: the answer of the served model, say."""
+    recorded = report["custom"].get("_run", {})
+    short = {name: value for name, value in recorded.items() if isinstance(value, str | int | float)}
+    return [f"{name.replace('_', ' ')}: {value}" for name, value in short.items()]
+
+
 def report_folders(directory: Path) -> list[Path]:
     """Finished reports, oldest first. Only folders that hold a report.json are ours."""
     return sorted(path.parent for path in directory.glob("[0-9]*-*/report.json"))

@@ -149,13 +149,17 @@ def work(params: dict[str, Any], check_mode: bool, say: transfer.Say) -> dict[st
         if state != "probed" and not check_mode:
             raise
         inspect, unobserved = None, [str(error)]
-    result = {"built": _built, "pushed": _pushed, "pulled": _pulled}[state](params, check_mode, say, repo, inspect) \
-        if state != "probed" else {"changed": False, "actions": [], **ident.describe(inspect, repo, params["digest"])}
+    result = (
+        {"built": _built, "pushed": _pushed, "pulled": _pulled}[state](params, check_mode, say, repo, inspect)
+        if state != "probed"
+        else {"changed": False, "actions": [], **ident.describe(inspect, repo, params["digest"])}
+    )
     return {**result, "unobserved": unobserved}
 
 
-def _built(params: dict[str, Any], check_mode: bool, say: transfer.Say, repo: str,
-           inspect: dict[str, Any] | None) -> dict[str, Any]:
+def _built(
+    params: dict[str, Any], check_mode: bool, say: transfer.Say, repo: str, inspect: dict[str, Any] | None
+) -> dict[str, Any]:
     if inspect is not None:
         return {"changed": False, "actions": [], **ident.describe(inspect, repo)}
     folder = Path(params["build_root"], params["name"])
@@ -168,15 +172,26 @@ def _built(params: dict[str, Any], check_mode: bool, say: transfer.Say, repo: st
     touched = transfer.write_context(folder, params["files"])
     ident.require_space([str(folder)], params["min_free_bytes"])
     inspect = transfer.build(
-        repo, params["source_id"], folder, {key: str(value) for key, value in params["build_args"].items()},
-        builder=params["builder"], network=params["network"], log=params["log"], timeout=params["timeout_s"], say=say)
-    return {**result, **ident.describe(inspect, repo),
-            "actions": [f"wrote {len(touched)} context files",
-                        f"built {repo}:{ident.short_source(params['source_id'])}"]}
+        repo,
+        params["source_id"],
+        folder,
+        {key: str(value) for key, value in params["build_args"].items()},
+        builder=params["builder"],
+        network=params["network"],
+        log=params["log"],
+        timeout=params["timeout_s"],
+        say=say,
+    )
+    return {
+        **result,
+        **ident.describe(inspect, repo),
+        "actions": [f"wrote {len(touched)} context files", f"built {repo}:{ident.short_source(params['source_id'])}"],
+    }
 
 
-def _pushed(params: dict[str, Any], check_mode: bool, say: transfer.Say, repo: str,
-            inspect: dict[str, Any] | None) -> dict[str, Any]:
+def _pushed(
+    params: dict[str, Any], check_mode: bool, say: transfer.Say, repo: str, inspect: dict[str, Any] | None
+) -> dict[str, Any]:
     registry, name, source_id = params["registry"], params["name"], params["source_id"]
     if inspect is None:
         if check_mode:
@@ -196,8 +211,9 @@ def _pushed(params: dict[str, Any], check_mode: bool, say: transfer.Say, repo: s
     return {"changed": True, "actions": [f"pushed {repo}@{digest}"], **ident.describe(inspect, repo, digest)}
 
 
-def _pulled(params: dict[str, Any], check_mode: bool, say: transfer.Say, repo: str,
-            inspect: dict[str, Any] | None) -> dict[str, Any]:
+def _pulled(
+    params: dict[str, Any], check_mode: bool, say: transfer.Say, repo: str, inspect: dict[str, Any] | None
+) -> dict[str, Any]:
     digest, identity = params["digest"], params["identity"]
     actions: list[str] = []
     if inspect is None or not digest or ident.identity_of_inspect(inspect) != identity:
@@ -205,8 +221,15 @@ def _pulled(params: dict[str, Any], check_mode: bool, say: transfer.Say, repo: s
             what = f"{repo}@{digest}" if digest else f"{repo}, whose digest is not known yet"
             return {"changed": True, "actions": [f"would pull {what}"], **ident.describe(None, repo)}
         ident.require_space([], params["min_free_bytes"])
-        inspect = transfer.pull(repo, digest, identity, retries=params["retries"], delay=params["delay_s"],
-                                timeout=params["timeout_s"], say=say)
+        inspect = transfer.pull(
+            repo,
+            digest,
+            identity,
+            retries=params["retries"],
+            delay=params["delay_s"],
+            timeout=params["timeout_s"],
+            say=say,
+        )
         actions.append(f"pulled {repo}@{digest}")
     if not check_mode:
         actions += transfer.tag_source(f"{repo}@{digest}", repo, inspect)
@@ -220,8 +243,13 @@ def main() -> None:
     try:
         result = work(module.params, module.check_mode, progress.say)
     except (ident.ImageError, OSError) as error:
-        module.fail_json(msg=str(error), changed=False, actions=[], step=getattr(error, "step", ""),
-                         log_tail=getattr(error, "tail", []))
+        module.fail_json(
+            msg=str(error),
+            changed=False,
+            actions=[],
+            step=getattr(error, "step", ""),
+            log_tail=getattr(error, "tail", []),
+        )
     if result["changed"] and not module.check_mode:
         progress.say(1, 1, result["actions"][-1])
     module.exit_json(seconds=round(time.monotonic() - began, 3), **result)

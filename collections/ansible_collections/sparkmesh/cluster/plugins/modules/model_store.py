@@ -155,8 +155,11 @@ SPEC: dict[str, dict[str, Any]] = {
     "root": {"type": "path", "default": "/var/lib/sparkmesh/models"},
     "name": {"type": "str"},
     "revision": {"type": "str"},
-    "state": {"type": "str", "default": "checked",
-              "choices": ["checked", "opened", "sealed", "served", "unserved", "relayed", "pruned"]},
+    "state": {
+        "type": "str",
+        "default": "checked",
+        "choices": ["checked", "opened", "sealed", "served", "unserved", "relayed", "pruned"],
+    },
     "deep": {"type": "bool", "default": False},
     "manifest": {"type": "str", "default": ""},
     "repo": {"type": "str", "default": ""},
@@ -177,9 +180,13 @@ SPEC: dict[str, dict[str, Any]] = {
     "allow_prune": {"type": "bool", "default": False},
 }
 REQUIRED_IF = [
-    ("state", "checked", ["name", "revision"]), ("state", "opened", ["name", "revision"]),
-    ("state", "sealed", ["name", "revision"]), ("state", "sealed", ["expected", "hub_metadata_url"], True),
-    ("state", "served", ["token"]), ("state", "relayed", ["name", "revision", "token"]), ("state", "pruned", ["name"]),
+    ("state", "checked", ["name", "revision"]),
+    ("state", "opened", ["name", "revision"]),
+    ("state", "sealed", ["name", "revision"]),
+    ("state", "sealed", ["expected", "hub_metadata_url"], True),
+    ("state", "served", ["token"]),
+    ("state", "relayed", ["name", "revision", "token"]),
+    ("state", "pruned", ["name"]),
 ]
 
 
@@ -191,14 +198,17 @@ def work(params: dict[str, Any], check_mode: bool) -> dict[str, Any]:
     if state == "pruned":
         removable = model_store.prunable(root, name, params["keep"])
         consent = params["allow_prune"]
-        actions = [f"{'remove' if consent else 'would remove with allow_prune'} {name}/{each} ({size} bytes)"
-                   for each, size in removable.items()]
+        actions = [
+            f"{'remove' if consent else 'would remove with allow_prune'} {name}/{each} ({size} bytes)"
+            for each, size in removable.items()
+        ]
         if consent and not check_mode:
             model_store.prune(root, name, params["keep"])
         return {"changed": consent and bool(removable), "actions": actions, "removable": removable}
     say = Progress("model").say if not check_mode else model_store.quiet
-    report = model_store.check(root, name, revision, deep=params["deep"], manifest=params["manifest"],
-                               save=not check_mode, say=say)
+    report = model_store.check(
+        root, name, revision, deep=params["deep"], manifest=params["manifest"], save=not check_mode, say=say
+    )
     result: dict[str, Any] = {"changed": False, "actions": []}
     if state == "relayed" and not params["manifest"]:
         if not check_mode:
@@ -206,12 +216,17 @@ def work(params: dict[str, Any], check_mode: bool) -> dict[str, Any]:
         result.update(changed=True, actions=[f"would pull {name}@{revision}, whose manifest is not known yet"])
     elif state != "checked" and not report.complete:
         report = _improve(params, check_mode, report, result, say)
-    return {**result, **asdict(report), "store": str(relay.final_dir(root, name, revision)),
-            "partial": str(relay.partial_dir(root, name, revision))}
+    return {
+        **result,
+        **asdict(report),
+        "store": str(relay.final_dir(root, name, revision)),
+        "partial": str(relay.partial_dir(root, name, revision)),
+    }
 
 
-def _improve(params: dict[str, Any], check_mode: bool, report: model_store.Report, result: dict[str, Any],
-             say: model_store.Say) -> model_store.Report:
+def _improve(
+    params: dict[str, Any], check_mode: bool, report: model_store.Report, result: dict[str, Any], say: model_store.Say
+) -> model_store.Report:
     """Open, seal or relay a store that is not complete; fills `result` and returns the report after it."""
     state, root, name, revision = (params[key] for key in ("state", "root", "name", "revision"))
     model, after = f"{name}@{revision}", report
@@ -225,19 +240,34 @@ def _improve(params: dict[str, Any], check_mode: bool, report: model_store.Repor
         result.update(changed=bool(actions), actions=actions)
     elif state == "sealed":
         expected = params["expected"] or model_store.hub_expected(
-            params["hub_metadata_url"], revision, params["hub_token"])
+            params["hub_metadata_url"], revision, params["hub_token"]
+        )
         after = model_store.seal(root, name, revision, expected, repo=params["repo"], say=say)
         result.update(changed=True, actions=[f"sealed {model}: {len(after.files_ok)} files, {after.bytes} bytes"])
     else:
         pulled = relay_pull.pull(
-            root, name, revision, params["upstreams"], token=params["token"], manifest=params["manifest"],
-            threads=params["threads"], span=params["range_bytes"], stall=params["timeout_s"],
-            reserve=params["min_free_bytes"], say=say)
+            root,
+            name,
+            revision,
+            params["upstreams"],
+            token=params["token"],
+            manifest=params["manifest"],
+            threads=params["threads"],
+            span=params["range_bytes"],
+            stall=params["timeout_s"],
+            reserve=params["min_free_bytes"],
+            say=say,
+        )
         rate = int(pulled.received / pulled.seconds) if pulled.seconds else 0
         result.update(
-            changed=pulled.changed, received_bytes=pulled.received, resumed_bytes=pulled.resumed,
-            seconds=round(pulled.seconds, 3), bytes_per_second=rate, refetched=pulled.refetched,
-            actions=[f"pulled {model} in {pulled.seconds:.1f} s: {pulled.received} bytes, {pulled.resumed} were here"])
+            changed=pulled.changed,
+            received_bytes=pulled.received,
+            resumed_bytes=pulled.resumed,
+            seconds=round(pulled.seconds, 3),
+            bytes_per_second=rate,
+            refetched=pulled.refetched,
+            actions=[f"pulled {model} in {pulled.seconds:.1f} s: {pulled.received} bytes, {pulled.resumed} were here"],
+        )
         after = model_store.check(root, name, revision, manifest=params["manifest"])
     return after
 
@@ -251,8 +281,13 @@ def _service(params: dict[str, Any], check_mode: bool) -> dict[str, Any]:
                 raise
             actions = []
         return {"changed": bool(actions), "actions": actions}
-    service = relay_unit.Service(root=params["root"], addresses=tuple(params["addresses"]), port=params["port"],
-                                 token=params["token"], idle=params["idle_s"])
+    service = relay_unit.Service(
+        root=params["root"],
+        addresses=tuple(params["addresses"]),
+        port=params["port"],
+        token=params["token"],
+        idle=params["idle_s"],
+    )
     actions = relay_unit.plan(service) if check_mode else relay_unit.serve(service)
     return {"changed": bool(actions), "actions": actions, "unit": relay_unit.UNIT}
 
