@@ -59,9 +59,9 @@ VERBS = {
         ),
         Verb(
             "reset",
-            "take everything of sparkmesh off the nodes",
+            "take the service, the addresses and the settings off the nodes",
             "playbooks/reset.yml",
-            warning="Releases, images, models and settings of sparkmesh are removed from the nodes.",
+            warning="The service, the fabric's addresses and the host's settings go; images, models and releases stay.",
         ),
     )
 }

@@ -21,7 +21,7 @@ def recap(done: Done) -> dict[str, dict[str, int]]:
 
 
 def test_check_mode_on_fresh_nodes_changes_nothing(lab: Lab) -> None:
-    wrote = "ls /etc/netplan /etc/sparkmesh 2>&1; docker image ls --quiet; ls /var/lib/sparkmesh 2>&1"
+    wrote = "find /etc/netplan /etc/sparkmesh /var/lib/sparkmesh 2>/dev/null | sort; docker image ls --quiet"
     before = [lab.on(node, wrote) for node in NODES]
     assert all("60-sparkmesh" not in text for text in before), f"these nodes are not fresh: {before}"
     done = lab.play("site.yml", "--check", "--diff")
@@ -43,10 +43,9 @@ def test_lab_answers_a_question(lab: Lab) -> None:
 
 
 def test_all_ranks_serve_one_release(lab: Lab) -> None:
-    hashes = {lab.on(node, "jq -r .group_hash /etc/sparkmesh/rank.json || python3 -c \"import json;"
-                     "print(json.load(open(\\\"/etc/sparkmesh/rank.json\\\"))[\\\"group_hash\\\"])\"").splitlines()[-1]
-              for node in NODES}  # fmt: skip
-    assert len(hashes) == 1
+    specs = [json.loads(lab.on(node, "cat /etc/sparkmesh/rank.json")) for node in NODES]
+    assert [spec["rank"] for spec in specs] == [0, 1, 2]
+    assert len({spec["group_hash"] for spec in specs}) == 1
     digests = {lab.on(node, 'docker inspect -f "{{.Config.Image}}" sparkmesh-rank') for node in NODES}
     assert len(digests) == 1
     assert "@sha256:" in digests.pop()
@@ -77,8 +76,8 @@ def test_doctor_names_a_pulled_cable(lab: Lab) -> None:
         assert lab.lab("cable", "cut", "spark-2:p0").rc == 0
         done = lab.play("playbooks/doctor.yml")
         assert done.rc != 0, done.tail()
-        seen = re.findall(r"fail\s+(spark-\d)\s+fabric\.carrier: carrier of (\S+): seen False, wanted True", done.text)
-        assert {host for host, _ in seen} == {"spark-2", "spark-3"}, done.tail()
+        seen = re.findall(r"fail\s+(spark-\d)\s+fabric\.carrier:", done.text)
+        assert set(seen) == {"spark-2", "spark-3"}, done.tail()
     finally:
         assert lab.lab("cable", "restore", "spark-2:p0").rc == 0
 
@@ -107,7 +106,7 @@ SITE = "group_vars/all/site.yml"
             'fabric_topology: triangle\nfabric_cables: ["spark-1:p0 spark-2:p1"]',
             "cable",
         ),
-        (SITE, "fabric_topology: triangle", 'fabric_topology: triangle\nfabric_mtu: "9000"', "fabric_mtu"),
+        (SITE, "fabric_topology: triangle", 'fabric_topology: triangle\nfabric_mtu: "9000"', "mtu is '9000', wanted a whole number"),
         (SITE, "fabric_topology: triangle", "fabric_topolgy: triangle", "fabric_topology"),
         (SITE, "reboot_allowed: true", 'reboot_allowed: true\nimage_registry_port: "5000"', "image_registry_port"),
     ],

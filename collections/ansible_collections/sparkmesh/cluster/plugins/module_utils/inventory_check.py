@@ -7,6 +7,7 @@ reads. Both are refused here, before anything is changed. Runs on the controller
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ PREFIXES = (
     "cluster_", "host_", "kernel_", "memory_saver_", "fabric_", "image_", "model_", "runtime_", "release_", "verify_",
     "bench_", "monitoring_", "reboot_", "recable_", "preflight_", "lab_", "node_",
 )  # fmt: skip
+
+_CONSENT = re.compile(r"_allow_\w+$|_allowed$|_approve$")
 
 # Ansible's type → what the value must be, and its name in a sentence.
 _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
@@ -118,8 +121,13 @@ def _findings(variables: Mapping[str, Any], specs: Mapping[str, Mapping[str, Any
             yield f"{name} is unknown: {hint}"
     yield from _required(variables, specs, "")
     for name in checked_names(variables, specs):
-        if name in specs and variables[name] is not None:
+        if name in specs and variables[name] is not None and not _is_consent(name, variables[name]):
             yield from _value(name, variables[name], specs[name])
+
+
+def _is_consent(name: str, value: Any) -> bool:
+    """Whether this is a consent given as text: a survey of AWX sends nothing else, and its readers convert it."""
+    return bool(_CONSENT.search(name)) and value in ("true", "false")
 
 
 def _required(values: Mapping[str, Any], specs: Mapping[str, Mapping[str, Any]], where: str) -> Iterator[str]:
