@@ -39,7 +39,11 @@ def up(topology: str) -> None:
     except BaseException:
         if not before:
             say("up failed: taking down what it made")
-            down(purge=False)
+            try:
+                down(purge=False)
+            except LabError as error:
+                # The reason why `up` failed is the one that matters; this one is said and not raised over it.
+                say(f"taking down failed too: {error}")
         raise
 
 

@@ -57,6 +57,7 @@ VERBS = {
             "playbooks/recable.yml",
             warning="Fabric links change; a running release loses its peers.",
         ),
+        Verb("prune", "delete model revisions that are not in force", "playbooks/prune.yml"),
         Verb(
             "reset",
             "take the service, the addresses and the settings off the nodes",

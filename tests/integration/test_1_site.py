@@ -106,7 +106,12 @@ SITE = "group_vars/all/site.yml"
             'fabric_topology: triangle\nfabric_cables: ["spark-1:p0 spark-2:p1"]',
             "cable",
         ),
-        (SITE, "fabric_topology: triangle", 'fabric_topology: triangle\nfabric_mtu: "9000"', "mtu is '9000', wanted a whole number"),
+        (
+            SITE,
+            "fabric_topology: triangle",
+            'fabric_topology: triangle\nfabric_mtu: "9000"',
+            "mtu is '9000', wanted a whole number",
+        ),
         (SITE, "fabric_topology: triangle", "fabric_topolgy: triangle", "fabric_topology"),
         (SITE, "reboot_allowed: true", 'reboot_allowed: true\nimage_registry_port: "5000"', "image_registry_port"),
     ],
